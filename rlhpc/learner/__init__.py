@@ -1,0 +1,1 @@
+"""The learner: supervised warm start and policy-gradient steps on Megatron-Core. Start reading at loop.py."""

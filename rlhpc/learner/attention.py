@@ -31,9 +31,7 @@ class CausalAttention(nn.Module):
         length, batch, heads, size = query.shape
         query, key, value = (tensor.permute(1, 2, 0, 3) for tensor in (query, key, value))
         grouped = key.shape[1] != heads
-        mixed = F.scaled_dot_product_attention(
-            query, key, value, is_causal=True, scale=self.scale, enable_gqa=grouped
-        )
+        mixed = F.scaled_dot_product_attention(query, key, value, is_causal=True, scale=self.scale, enable_gqa=grouped)
         return mixed.permute(2, 0, 1, 3).reshape(length, batch, heads * size)
 
 

@@ -107,7 +107,8 @@ def _layer_to_hugging_face(
 def _interleave(query: Tensor, key: Tensor, value: Tensor, shape: ModelShape, part: Slice) -> Tensor:
     """One matrix of [its queries, key, value] per key-value head, cut to this tensor rank's heads."""
     groups = shape.key_value_heads
-    stacked = torch.cat([projection.reshape(groups, -1, *projection.shape[1:]) for projection in (query, key, value)], 1)
+    per_group = [projection.reshape(groups, -1, *projection.shape[1:]) for projection in (query, key, value)]
+    stacked = torch.cat(per_group, 1)
     return _cut(stacked, 0, part).reshape(-1, *query.shape[1:])
 
 
@@ -115,7 +116,7 @@ def _separate(joined: Tensor, shape: ModelShape) -> tuple[Tensor, ...]:
     """Undo ``_interleave``: query, key and value of all heads."""
     size, queries = shape.head_size, shape.heads // shape.key_value_heads
     grouped = joined.view(shape.key_value_heads, (queries + 2) * size, *joined.shape[1:])
-    parts = grouped.split([queries * size, size, size], 1)
+    parts = torch.split(grouped, [queries * size, size, size], 1)
     return tuple(part.reshape(-1, *joined.shape[1:]).contiguous() for part in parts)
 
 

@@ -38,8 +38,8 @@ def install() -> None:
         raise RuntimeError("megatron.core was imported before cpu_compatibility.install(); import rlhpc.learner first")
     sys.meta_path.insert(0, _MegatronFinder(_torch_stand_in()))
     # These two methods can only raise on a machine without CUDA, so no working behaviour of torch changes.
-    torch.Tensor.cuda = lambda self, *_, **__: self  # type: ignore[method-assign, assignment]
-    torch.nn.Module.cuda = lambda self, *_, **__: self  # type: ignore[method-assign, assignment]
+    torch.Tensor.cuda = lambda self, *_, **__: self  # type: ignore[method-assign]
+    torch.nn.Module.cuda = lambda self, *_, **__: self  # type: ignore[method-assign]
 
 
 class _ModuleStandIn(types.ModuleType):

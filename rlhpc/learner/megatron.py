@@ -7,9 +7,10 @@ sets (RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT); without it there is one rank.
 from __future__ import annotations
 
 import contextlib
+import logging
 import math
 import os
-import socket
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +20,7 @@ import torch
 import torch.distributed as dist
 import torch.nn.functional as F
 from torch import Tensor
+from torch._C._distributed_c10d import HashStore
 
 from rlhpc.errors import ModelError
 from rlhpc.learner import cpu_compatibility
@@ -28,6 +30,9 @@ from rlhpc.learner.shape import ModelShape
 from rlhpc.learner.weights import read_weights
 
 cpu_compatibility.install()
+# Megatron describes its set-up at INFO on every start and warns of its own missing accelerators and deprecations.
+logging.getLogger("megatron").setLevel(logging.WARNING)
+warnings.filterwarnings("ignore", module=r"megatron\.")
 
 from megatron.core import parallel_state, tensor_parallel  # noqa: E402
 from megatron.core.distributed import (  # noqa: E402
@@ -73,16 +78,17 @@ def process_groups(parallel: ParallelSettings, *, seed: int, threads: int) -> It
     Raises:
         ModelError: the number of ranks is no multiple of tensor x pipeline parallel size.
     """
-    world = int(os.environ.setdefault("WORLD_SIZE", "1"))
+    world = int(os.environ.get("WORLD_SIZE", "1"))
     if world % (parallel.tensor * parallel.pipeline):
         raise ModelError(f"{world} ranks cannot be split into tensor={parallel.tensor} x pipeline={parallel.pipeline}")
-    os.environ.setdefault("RANK", "0")
     cuda = torch.cuda.is_available()
     if cuda:
         torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")))
     else:
         torch.set_num_threads(threads)
-    dist.init_process_group("nccl" if cuda else "gloo", init_method=None if world > 1 else _own_address())
+    # A single rank meets nobody, so it needs no port and no address.
+    alone: dict[str, Any] = {"store": HashStore(), "rank": 0, "world_size": 1} if world == 1 else {}
+    dist.init_process_group("nccl" if cuda else "gloo", **alone)
     parallel_state.initialize_model_parallel(parallel.tensor, parallel.pipeline)
     torch.manual_seed(seed)
     tensor_parallel.model_parallel_cuda_manual_seed(seed)
@@ -93,17 +99,10 @@ def process_groups(parallel: ParallelSettings, *, seed: int, threads: int) -> It
         dist.destroy_process_group()
 
 
-def _own_address() -> str:
-    """Rendezvous of a single rank, on a port that is free now."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return f"tcp://127.0.0.1:{probe.getsockname()[1]}?rank=0&world_size=1"
-
-
 class PolicyModel(GPTModel):  # type: ignore[misc]
-    """A GPTModel that computes logits only where they are learned from: observations and padding cost no output layer."""
+    """A GPTModel that computes logits only where they are learned from, not for observations and padding."""
 
-    def forward(self, token_ids: Tensor, selected: Tensor) -> Tensor:  # type: ignore[override]
+    def forward(self, token_ids: Tensor, selected: Tensor) -> Tensor:
         """Logits f32[N, V / tensor size] at ``selected``, or this pipeline stage's hidden states f[T, B, h]."""
         positions = torch.arange(token_ids.shape[1], device=token_ids.device).expand_as(token_ids)
         embedded, rotary, *_ = self._preprocess(token_ids, positions)
@@ -234,7 +233,7 @@ class Learner:
 
 
 def data_parallel_place() -> tuple[int, int]:
-    """This rank's place among the data-parallel ranks, and their number."""
+    """Place of this rank among the data-parallel ranks, and their number."""
     return parallel_state.get_data_parallel_rank(), parallel_state.get_data_parallel_world_size()
 
 
@@ -287,9 +286,8 @@ def _transformer_config(shape: ModelShape) -> TransformerConfig:
         pipeline_model_parallel_size=parallel_state.get_pipeline_model_parallel_world_size(),
         variable_seq_lengths=True,
         moe_token_dispatcher_type="alltoall",  # unused; the default refuses variable lengths
-        # The weights are loaded, so drawing random ones first would be lost time.
+        # Initialisation also marks which parameters are split over ranks, which the gradient norm must know.
         use_cpu_initialization=True,
-        perform_initialization=False,
         # Gradients of the ranks are summed, not averaged: the loss already has the denominator of the whole batch.
         calculate_per_token_loss=True,
         finalize_model_grads_func=_finalize_without_rescaling,

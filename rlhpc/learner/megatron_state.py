@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import torch.distributed.checkpoint as torch_checkpoint
+from torch.distributed.checkpoint import state_dict_saver
+from torch.distributed.checkpoint.filesystem import FileSystemWriter
 
 from rlhpc.learner.megatron import Learner
 
@@ -51,8 +52,8 @@ class _InProcessSave(torch_strategies.TorchDistSaveShardedStrategy):  # type: ig
     def save(self, sharded_state_dict: ShardedStateDict, checkpoint_dir: str | Path) -> None:
         """Write all shards of this rank."""
         state, _, _ = torch_strategies._replace_state_dict_keys_with_sharded_keys(sharded_state_dict, True)
-        torch_checkpoint.save(
+        state_dict_saver.save(
             torch_strategies.mcore_to_pyt_state_dict(state, False),
-            storage_writer=torch_checkpoint.FileSystemWriter(checkpoint_dir, sync_files=True),
+            storage_writer=FileSystemWriter(checkpoint_dir, sync_files=True),
             planner=torch_strategies.MCoreSavePlanner(dedup_replicated_tensors=False, flatten_state_dict=False),
         )

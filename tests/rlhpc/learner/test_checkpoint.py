@@ -97,7 +97,9 @@ def updated(learner: Learner) -> tuple[float, float]:
     selected = torch.arange(20)
     batch = MicroBatch(token_ids=tokens, selected=selected, targets=tokens.flatten()[selected + 1])
     statistics = learner.accumulate(
-        [batch], lambda index, logprobs, entropies: (-logprobs.mean(), {"loss": -logprobs.mean().item()}), temperature=1.0
+        [batch],
+        lambda index, logprobs, entropies: (-logprobs.mean(), {"loss": -logprobs.mean().item()}),
+        temperature=1.0,
     )
     return statistics[0]["loss"], learner.apply(1e-2)
 

@@ -70,9 +70,7 @@ def test_round_trip_through_the_model_is_bit_exact(one_rank: None, reference: tu
 
 
 @pytest.mark.parametrize(("tensor", "stages"), [(2, 1), (1, 2), (2, 4)])
-def test_round_trip_over_ranks_is_bit_exact(
-    reference: tuple[PreTrainedModel, Path], tensor: int, stages: int
-) -> None:
+def test_round_trip_over_ranks_is_bit_exact(reference: tuple[PreTrainedModel, Path], tensor: int, stages: int) -> None:
     _, folder = reference
     shape, weights = read_shape(folder), read_weights(folder)
     layers = shape.layers // stages

@@ -12,7 +12,8 @@ from rlhpc.learner.weights import read_weights
 
 
 def run(code: str) -> str:
-    return subprocess.run([sys.executable, "-W", "ignore", "-c", code], check=True, capture_output=True, text=True).stdout
+    command = [sys.executable, "-W", "ignore", "-c", code]
+    return subprocess.run(command, check=True, capture_output=True, text=True).stdout
 
 
 def test_torch_itself_still_refuses_cuda_devices() -> None:
