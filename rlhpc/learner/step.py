@@ -58,7 +58,7 @@ def _policy_update(
     settings: LearnerSettings,
     temperature: float,
 ) -> Update:
-    denominator = float(sum(sum(sample.loss_mask) for sample in samples))
+    denominator = loss_denominator(samples, algorithm.aggregation)
 
     def loss(batch: Batch, logprobs: Tensor, entropies: Tensor) -> tuple[Tensor, Mapping[str, float]]:
         behaviour, mask = batch.behaviour_logprobs.to(logprobs), batch.loss_mask.to(logprobs)
@@ -77,6 +77,14 @@ def _policy_update(
         temperature=temperature,
         learning_rate=warmed_up(settings.optimizer, learner.updates),
     )
+
+
+def loss_denominator(samples: Sequence[TrainingSample], aggregation: str) -> float:
+    """What the summed loss of a mini-batch is divided by: its action tokens, or its sequences ("sequence").
+
+    Counted over the whole mini-batch, so that micro-batches and ranks add up to the same loss.
+    """
+    return float(len(samples) if aggregation == "sequence" else sum(sum(sample.loss_mask) for sample in samples))
 
 
 def _mini_batches(samples: Sequence[TrainingSample], count: int, seed: int) -> list[list[TrainingSample]]:

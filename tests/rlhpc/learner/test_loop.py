@@ -1,14 +1,14 @@
 """The learner's job on a real run directory: killed anywhere, it ends with the same bits."""
 
 import json
+import multiprocessing
 import os
+import runpy
 import signal
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
+from multiprocessing.context import ForkServerProcess
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -20,6 +20,8 @@ from rlhpc.types import Group, SamplingParameters, Trajectory, Wave, WaveKind
 from rlhpc.waves import mark_done, write_wave
 
 STEPS = 3
+PROCESSES = multiprocessing.get_context("forkserver")
+PROCESSES.set_forkserver_preload(["rlhpc.learner.loop"])  # importing megatron takes seconds: once for all processes
 JOB = """
 import json, os, signal, sys
 from pathlib import Path
@@ -29,7 +31,6 @@ from rlhpc.learner.losses import AlgorithmSettings
 from rlhpc.learner.settings import LearnerSettings, OptimizerSettings, SftSettings
 from rlhpc.paths import RunPaths
 
-root, model, logs_before_kill, logs_before_preemption, logs_before_stop = sys.argv[1:]
 logged = 0
 
 def log(step, values):
@@ -37,7 +38,7 @@ def log(step, values):
     with (Path(root) / "metrics").open("a") as file:
         file.write(json.dumps({"step": step, **values}) + chr(10))
     logged += 1
-    if logged == int(logs_before_kill):
+    if logged == kill:
         os.kill(os.getpid(), signal.SIGKILL)
 
 settings = LearnerSettings(
@@ -49,15 +50,15 @@ settings = LearnerSettings(
 )
 surroundings = Surroundings(
     log=log,
-    preempted=lambda: logged == int(logs_before_preemption),
-    should_stop=lambda: logged == int(logs_before_stop),
+    preempted=lambda: logged == preempt,
+    should_stop=lambda: logged == stop,
     poll_seconds=0.05,
 )
 try:
-    print(run_learner(
+    run_learner(
         RunPaths(Path(root)), Path(model), algorithm=AlgorithmSettings(), settings=settings, steps=3,
         surroundings=surroundings,
-    ))
+    )
 except PreemptedError:
     sys.exit(75)
 """
@@ -95,26 +96,27 @@ class Run:
         for group in groups:
             mark_done(self.paths, number, group.group_id)
 
-    def start(self, *, kill: int = 0, preempt: int = -1, stop: int = -1) -> subprocess.Popen[str]:
+    def start(self, *, kill: int = 0, preempt: int = -1, stop: int = -1) -> ForkServerProcess:
         """Start the learner; it kills itself, sees a preemption or a stop after that many log calls."""
-        script = str(self.paths.root / "job.py")
-        arguments = [str(self.paths.root), str(self.model), str(kill), str(preempt), str(stop)]
-        environment: dict[str, Any] = os.environ | {"PYTHONPATH": os.getcwd()}
-        return subprocess.Popen(
-            [sys.executable, "-W", "ignore", script, *arguments], env=environment, stdout=subprocess.PIPE, text=True
-        )
+        names = {"root": str(self.paths.root), "model": str(self.model), "kill": kill, "preempt": preempt, "stop": stop}
+        job = PROCESSES.Process(target=runpy.run_path, args=(str(self.paths.root / "job.py"), names))
+        job.start()
+        return job
 
-    def finish(self, **when: int) -> int:
+    def finish(self, *, kill: int = 0, preempt: int = -1, stop: int = -1) -> int | None:
         """Run the learner to its end; returns the exit code."""
-        return self.start(**when).wait(timeout=100)
+        job = self.start(kill=kill, preempt=preempt, stop=stop)
+        job.join(timeout=60)
+        return job.exitcode
 
     def kill_once(self, happened: Callable[[], bool]) -> None:
         """Run the learner and kill it as soon as something happened."""
-        process = self.start()
-        while not happened() and process.poll() is None:
+        job = self.start()
+        while not happened() and job.is_alive():
             time.sleep(0.0005)
-        process.kill()
-        assert process.wait() == -signal.SIGKILL
+        job.kill()
+        job.join()
+        assert job.exitcode == -signal.SIGKILL
 
     def policy(self, version: int) -> dict[str, torch.Tensor]:
         return read_weights(self.paths.policy(version))

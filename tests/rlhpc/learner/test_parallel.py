@@ -1,10 +1,10 @@
 """Data, tensor and pipeline parallel ranks compute what one rank computes. Real processes, gloo."""
 
 import json
-import os
+import multiprocessing
 import pickle
-import subprocess
-import sys
+import runpy
+import socket
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,8 +16,10 @@ from rlhpc.learner.weights import read_weights
 from rlhpc.types import Trajectory
 
 WORKER = """
-import json, pickle, sys
+import json, os, pickle
 from pathlib import Path
+
+os.environ.update(environment)
 import torch.distributed as dist
 from rlhpc.learner.megatron import Learner, process_groups
 from rlhpc.learner.megatron_state import load_state, save_state
@@ -27,20 +29,19 @@ from rlhpc.learner.sft import supervised_samples, supervised_steps
 from rlhpc.learner.shape import read_shape
 from rlhpc.learner.weights import write_weights
 
-model, state, output, first, last, tensor, pipeline = sys.argv[1:]
 optimizer = OptimizerSettings(learning_rate=1e-2)
 settings = LearnerSettings(
-    parallel=ParallelSettings(tensor=int(tensor), pipeline=int(pipeline)),
+    parallel=ParallelSettings(tensor=tensor, pipeline=pipeline),
     micro_batch_tokens=200,
-    sft=SftSettings(steps=int(last), batch_size=5, optimizer=optimizer),
+    sft=SftSettings(steps=last, batch_size=5, optimizer=optimizer),
 )
 samples = supervised_samples(pickle.loads((Path(output) / "trajectories").read_bytes()))
 with process_groups(settings.parallel, seed=0, threads=1):
     learner = Learner(read_shape(Path(model)), optimizer)
     learner.load_hugging_face(Path(model))
-    if int(first):
+    if first:
         load_state(learner, Path(state))
-    steps = supervised_steps(learner, samples, settings, SftProgress(steps=int(first)))
+    steps = supervised_steps(learner, samples, settings, SftProgress(steps=first))
     metrics = [values for _, values in steps]
     save_state(learner, Path(state))
     weights = learner.hugging_face_weights()
@@ -48,6 +49,15 @@ with process_groups(settings.parallel, seed=0, threads=1):
         write_weights(Path(output), weights)
         (Path(output) / "metrics.json").write_text(json.dumps(metrics))
 """
+
+PROCESSES = multiprocessing.get_context("forkserver")
+PROCESSES.set_forkserver_preload(["rlhpc.learner.loop"])  # importing megatron takes seconds: once for all processes
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
 
 
 class Ranks:
@@ -64,12 +74,21 @@ class Ranks:
         output.mkdir()
         (self.folder / state).mkdir(exist_ok=True)
         (output / "trajectories").write_bytes(pickle.dumps(self.trajectories))
-        arguments = (self.folder / "worker.py", self.model, self.folder / state, output, first, last, tensor, pipeline)
-        launch = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks)]
-        command = [sys.executable, *launch, *(str(argument) for argument in arguments)]
-        environment: dict[str, Any] = os.environ | {"PYTHONPATH": os.getcwd(), "OMP_NUM_THREADS": "1"}
-        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120)
-        assert done.returncode == 0, done.stderr[-3000:]
+        names = {"model": str(self.model), "state": str(self.folder / state), "output": str(output), "first": first}
+        names |= {"last": last, "tensor": tensor, "pipeline": pipeline}
+        world = {"WORLD_SIZE": str(ranks), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
+        workers = [
+            PROCESSES.Process(
+                target=runpy.run_path,
+                args=(str(self.folder / "worker.py"), names | {"environment": world | {"RANK": str(rank)}}),
+            )
+            for rank in range(ranks)
+        ]
+        for worker in workers:
+            worker.start()
+        for worker in workers:
+            worker.join(timeout=60)
+        assert [worker.exitcode for worker in workers] == [0] * ranks
         return json.loads((output / "metrics.json").read_text()), read_weights(output)
 
 
