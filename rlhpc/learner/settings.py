@@ -48,8 +48,8 @@ class LearnerSettings:
     parallel: ParallelSettings = ParallelSettings()
     optimizer: OptimizerSettings = OptimizerSettings()
     sft: SftSettings = field(default_factory=SftSettings)
-    micro_batch_tokens: int = 8192
-    """Most tokens, padding included, of one micro-batch."""
+    micro_batch_tokens: int = 4096
+    """Most tokens, padding included, of one micro-batch. On CPUs larger ones are not faster and need more memory."""
     updates_per_wave: int = 1
     """Optimiser updates (mini-batches) that one wave is split into."""
     checkpoint_keep: int = 2
