@@ -1,0 +1,1 @@
+"""Rollouts: policies drive sandboxes, round by round; every round is journaled, every group sealed."""

@@ -1,0 +1,45 @@
+"""Everything that playing a group needs, as one value: the seams between the loop and the rest."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from concurrent.futures import Executor
+from dataclasses import dataclass
+from typing import Protocol
+
+from hpc.sandbox.protocol import Sandbox
+from rlhpc.reward.grading import Grade
+from rlhpc.rollout.policy.protocol import Policy
+from rlhpc.rollout.prompt import PromptFormat
+from rlhpc.rollout.settings import RolloutSettings
+from rlhpc.types import Generation, Round, SamplingParameters
+
+
+class Ledger(Protocol):
+    """Makes a group's progress durable: journal first, then act."""
+
+    def record_actions(self, actions: Mapping[int, Generation]) -> None:
+        """Note the next action of each sample (by sample index). Durable on return."""
+
+    def record_rounds(self, rounds: Mapping[int, Round]) -> None:
+        """Note a finished round of each sample (by sample index). Durable on return."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stage:
+    """Where and by whom a group is played."""
+
+    policy: Policy
+    sampling: SamplingParameters
+    prompt: PromptFormat
+    open_sandbox: Callable[[], Sandbox]
+    """Gives a started sandbox with the task's initial workspace. Raises SandboxError."""
+    grade: Callable[[Sandbox], Grade]
+    """Tests a sandbox's workspace in a fresh sandbox. Raises SandboxError."""
+    ledger: Ledger
+    executor: Executor
+    """Drives the sandboxes; its size is how many are busy at once."""
+    settings: RolloutSettings
+    clock: Callable[[], float] = time.monotonic
+    """Seconds from any origin."""
