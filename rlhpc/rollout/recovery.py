@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from hpc.errors import SandboxError
 from hpc.sandbox.protocol import Sandbox
-from rlhpc.reward.components import TESTS_PASSED
 from rlhpc.rollout.act import Lost, Workspace, carry_out, persist
-from rlhpc.rollout.observation import compose_observation
+from rlhpc.rollout.actions import ActionStyle
 from rlhpc.rollout.prompt import PromptFormat
 from rlhpc.rollout.settings import RolloutSettings
+from rlhpc.rollout.stage import RoundKey, StableRound
 from rlhpc.rollout.state import Episode, add_round
 from rlhpc.types import Generation, Round
 
@@ -20,10 +20,8 @@ from rlhpc.types import Generation, Round
 class GroupHistory:
     """What the journal knows of a group that is not sealed."""
 
-    actions: Mapping[tuple[int, int], Generation]
-    """(sample index, round index) -> action."""
-    rounds: Mapping[tuple[int, int], Round]
-    """(sample index, round index) -> finished round."""
+    actions: Mapping[RoundKey, Generation] = field(default_factory=dict)
+    rounds: Mapping[RoundKey, StableRound] = field(default_factory=dict)
 
 
 def resume_episode(
@@ -31,42 +29,38 @@ def resume_episode(
 ) -> Episode:
     """The sample after its last journaled round, with its next action if that is journaled too."""
     episode = fresh
-    while episode.stop is None and (finished := history.rounds.get((fresh.sample_index, len(episode.rounds)))):
-        episode = add_round(episode, finished, prompt, settings, max_new_tokens)
+    while episode.stop is None and (done := history.rounds.get((fresh.sample_index, len(episode.rounds)))):
+        episode = add_round(episode, done, prompt, settings, max_new_tokens)
     return replace(episode, pending=history.actions.get((fresh.sample_index, len(episode.rounds))))
 
 
 def open_workspace(
-    rounds: Sequence[Round], open_sandbox: Callable[[], Sandbox], prompt: PromptFormat, settings: RolloutSettings
+    episode: Episode, open_sandbox: Callable[[], Sandbox], style: ActionStyle, settings: RolloutSettings
 ) -> Workspace | Lost:
-    """A sandbox in the state after ``rounds``; the caller closes it."""
+    """A sandbox in the state that the sample left its own in; the caller closes it."""
 
-    def attempt() -> Workspace | Lost:
+    def attempt() -> Workspace:
         sandbox = open_sandbox()
         try:
-            workspace = _replay(sandbox, rounds, prompt, settings)
+            return _replay(sandbox, episode.rounds, style, settings.command_timeout_seconds)
         except SandboxError:
             sandbox.close()
             raise
-        if isinstance(workspace, Lost):
-            sandbox.close()
+
+    workspace = persist(attempt, settings.retries)
+    if isinstance(workspace, Lost) or not episode.rounds or workspace.snapshot == episode.snapshot:
         return workspace
+    # answers may differ (the order of messages, a time of day); the workspace is what later rounds build on
+    workspace.sandbox.close()
+    return Lost(f"replaying {len(episode.rounds)} recorded actions led to another workspace; they are not repeatable")
 
-    return persist(attempt, settings.retries)
 
-
-def _replay(
-    sandbox: Sandbox, rounds: Sequence[Round], prompt: PromptFormat, settings: RolloutSettings
-) -> Workspace | Lost:
-    """Carry out the recorded actions again; a different answer means that the state cannot be trusted."""
+def _replay(sandbox: Sandbox, rounds: Sequence[Round], style: ActionStyle, timeout: float) -> Workspace:
+    """Carry out the recorded actions again."""
     workspace = Workspace(sandbox=sandbox, snapshot=sandbox.snapshot())
     for past in rounds:
-        answer = carry_out(
-            workspace, past.action, prompt.action_style, timeout=settings.command_timeout_seconds, retries=0
-        )
+        answer = carry_out(workspace, past.action, style, timeout=timeout, retries=0)
         if isinstance(answer, Lost):
             raise SandboxError(answer.reason)
-        if compose_observation(answer.text, past.rewards[TESTS_PASSED], prompt, settings) != past.observation:
-            return Lost(f"replaying round {past.index} answered otherwise than recorded, so it cannot be resumed")
         workspace = answer.workspace
     return workspace

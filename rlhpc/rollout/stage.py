@@ -15,15 +15,26 @@ from rlhpc.rollout.prompt import PromptFormat
 from rlhpc.rollout.settings import RolloutSettings
 from rlhpc.types import Generation, Round, SamplingParameters
 
+RoundKey = tuple[int, int]
+"""(sample index, round index) within a group."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StableRound:
+    """A finished round and the snapshot of the workspace after it."""
+
+    round: Round
+    snapshot: str
+
 
 class Ledger(Protocol):
     """Makes a group's progress durable: journal first, then act."""
 
-    def record_actions(self, actions: Mapping[int, Generation]) -> None:
-        """Note the next action of each sample (by sample index). Durable on return."""
+    def record_actions(self, actions: Mapping[RoundKey, Generation]) -> None:
+        """Note actions that are to be carried out. Durable on return."""
 
-    def record_rounds(self, rounds: Mapping[int, Round]) -> None:
-        """Note a finished round of each sample (by sample index). Durable on return."""
+    def record_rounds(self, rounds: Mapping[RoundKey, StableRound]) -> None:
+        """Note finished rounds. Durable on return."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,5 +52,7 @@ class Stage:
     executor: Executor
     """Drives the sandboxes; its size is how many are busy at once."""
     settings: RolloutSettings
+    should_stop: Callable[[], bool] = lambda: False
+    """Asked between rounds."""
     clock: Callable[[], float] = time.monotonic
     """Seconds from any origin."""

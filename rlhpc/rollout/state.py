@@ -9,6 +9,7 @@ from rlhpc.reward.components import TESTS_PASSED
 from rlhpc.rollout.actions import Submit, parse_action
 from rlhpc.rollout.prompt import PromptFormat
 from rlhpc.rollout.settings import RolloutSettings
+from rlhpc.rollout.stage import StableRound
 from rlhpc.types import FinishReason, Generation, Round, StopReason
 
 
@@ -23,6 +24,8 @@ class Episode:
     rounds: tuple[Round, ...] = ()
     pending: Generation | None = None
     """The next action, if it is journaled but was not carried out."""
+    snapshot: str = ""
+    """Of the workspace after the last round; empty before the first."""
     stop: StopReason | None = None
     """Why it ended; None while it goes on."""
     detail: str = ""
@@ -52,13 +55,18 @@ def begin_episode(
 
 
 def add_round(
-    episode: Episode, finished: Round, prompt: PromptFormat, settings: RolloutSettings, max_new_tokens: int
+    episode: Episode, done: StableRound, prompt: PromptFormat, settings: RolloutSettings, max_new_tokens: int
 ) -> Episode:
     """The sample after one more round. A function of its arguments alone, so a resumed sample ends the same way."""
-    ended = finished.finish_reason is FinishReason.STOP
-    context = tuple(prompt.observation(finished.observation, action_ended=ended))
-    after = replace(episode, rounds=(*episode.rounds, finished), context=context, pending=None)
-    submitted = isinstance(parse_action(finished.action, prompt.action_style), Submit)
+    ended = done.round.finish_reason is FinishReason.STOP
+    after = replace(
+        episode,
+        context=tuple(prompt.observation(done.round.observation, action_ended=ended)),
+        rounds=(*episode.rounds, done.round),
+        pending=None,
+        snapshot=done.snapshot,
+    )
+    submitted = isinstance(parse_action(done.round.action, prompt.action_style), Submit)
     return replace(after, stop=_stop_reason(after, submitted, settings, max_new_tokens))
 
 
