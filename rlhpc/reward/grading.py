@@ -18,7 +18,6 @@ from rlhpc.types import Task
 
 TESTS = "/tests"
 LOGS = "/logs/verifier"
-COMMAND = f"sh {TESTS}/test.sh"
 REWARD_JSON = f"{LOGS}/reward.json"
 REWARD_TEXT = f"{LOGS}/reward.txt"
 
@@ -36,28 +35,37 @@ class Grade:
     """Why there is no result; empty if there is one."""
 
 
-def grade(task: Task, workspace: Sandbox, open_sandbox: Callable[[SandboxSpec], Sandbox]) -> Grade:
-    """Test the workspace of a running sandbox, which is left as it is.
+def grade(task: Task, workspace: Sandbox | Path, open_sandbox: Callable[[SandboxSpec], Sandbox]) -> Grade:
+    """Test a copy of a workspace.
 
     Args:
         task: Whose tests to run.
-        workspace: The agent's sandbox, between two commands.
+        workspace: The agent's sandbox, between two commands; or a folder.
         open_sandbox: Gives a started sandbox.
 
     Raises:
         SandboxError: a sandbox failed; says nothing about the workspace.
     """
+    if isinstance(workspace, Path):
+        return _grade_folder(task, workspace, open_sandbox)
     with tempfile.TemporaryDirectory(prefix="grading-") as folder:
         exported = Path(folder) / "workspace"
         workspace.export_workspace(exported)
-        return grade_folder(task, exported, open_sandbox)
+        return _grade_folder(task, exported, open_sandbox)
 
 
-def grade_folder(task: Task, folder: Path, open_sandbox: Callable[[SandboxSpec], Sandbox]) -> Grade:
-    """Test a copy of the workspace ``folder``. Arguments and exceptions as for ``grade``."""
-    sandbox = open_sandbox(SandboxSpec(source=folder, read_only={TESTS: task.path / "tests"}, writable=(LOGS,)))
+def script_command(script: Path, mounted_at: str) -> str:
+    """The command that runs ``script`` where its folder is mounted: with bash if its first line says so, else sh."""
+    with script.open("rb") as file:
+        first = file.readline()
+    return f"{'bash' if first.startswith(b'#!') and b'bash' in first else 'sh'} {mounted_at}/{script.name}"
+
+
+def _grade_folder(task: Task, folder: Path, open_sandbox: Callable[[SandboxSpec], Sandbox]) -> Grade:
+    tests = task.path / "tests"
+    sandbox = open_sandbox(SandboxSpec(source=folder, read_only={TESTS: tests}, writable=(LOGS,)))
     try:
-        result = sandbox.execute(COMMAND, task.limits.verifier_timeout_seconds)
+        result = sandbox.execute(script_command(tests / "test.sh", TESTS), task.limits.verifier_timeout_seconds)
         if result.timed_out:
             detail = f"the tests did not end within {task.limits.verifier_timeout_seconds:g} s"
             return Grade(fraction=0.0, duration=result.duration, timed_out=True, detail=detail)
