@@ -1,0 +1,1 @@
+"""The quality gate: no task reaches a rollout before it was seen to be failable and solvable."""
