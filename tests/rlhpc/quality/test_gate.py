@@ -1,9 +1,8 @@
 """The gate: sound tasks pass, every kind of unsound task is stopped with its reason, and nothing is judged twice."""
 
 import json
-import multiprocessing
-import os
-import signal
+import subprocess
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -130,19 +129,37 @@ def test_a_torn_verdict_is_passed_over(write_task: WriteTask, open_sandbox: Open
     assert len(list(read_verdicts([file]))) == 2
 
 
+GATE = """
+import sys
+from pathlib import Path
+from hpc.sandbox.bubblewrap import bubblewrap_backend
+from hpc.sandbox.container import ContainerSandbox
+from rlhpc.paths import RunPaths
+from rlhpc.quality.gate import run_gate
+
+run, sandboxes, *folders = map(Path, sys.argv[1:])
+backend = bubblewrap_backend()
+
+def open_sandbox(spec):
+    sandbox = ContainerSandbox(backend, spec, sandboxes)
+    sandbox.start()
+    return sandbox
+
+run_gate(folders, RunPaths(run), open_sandbox, parallel=1)
+"""
+
+
 def test_killed_at_any_point_the_gate_goes_on(
-    write_task: WriteTask, open_sandbox: OpenSandbox, paths: RunPaths
+    write_task: WriteTask, open_sandbox: OpenSandbox, paths: RunPaths, tmp_path: Path
 ) -> None:
     folders = [write_task(f"task-{number}") for number in range(8)]
-    process = multiprocessing.get_context("fork").Process(
-        target=run_gate, args=(folders, paths, open_sandbox), kwargs={"parallel": 1}
-    )
-    process.start()
+    arguments = map(str, (paths.root, tmp_path / "sandboxes", *folders))
+    process = subprocess.Popen([sys.executable, "-c", GATE, *arguments])
     deadline = time.monotonic() + 60
     while len(list(read_verdicts(paths.verdict_files()))) < 2 and time.monotonic() < deadline:
         time.sleep(0.01)
-    os.kill(process.pid or 0, signal.SIGKILL)
-    process.join()
+    process.kill()
+    process.wait()
     done = len(list(read_verdicts(paths.verdict_files())))
     assert 2 <= done < 8
     assert all(verdict.accepted for verdict in run_gate(folders, paths, open_sandbox, parallel=2))
