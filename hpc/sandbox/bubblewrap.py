@@ -29,9 +29,17 @@ def bubblewrap_backend() -> Backend:
     privileged = may_mount()
 
     def command_line(spec: SandboxSpec, folders: SandboxFolders) -> list[str]:
-        return [program, *_namespaces(privileged), *_system(spec.image), *_own_mounts(spec, folders), *SERVER_COMMAND]
+        parents = _parents(mount.target for mount in folders.mounts())
+        return [program, *_namespaces(privileged), *parents, *_system(spec.image), *_own_mounts(spec, folders),
+                *SERVER_COMMAND]  # fmt: skip
 
-    return Backend(name="bubblewrap", command_line=command_line, own_user=privileged, sized_memory_folders=True)
+    return Backend(
+        name="bubblewrap",
+        command_line=command_line,
+        own_user=privileged,
+        server_takes_user=privileged,
+        memory_folders=(),
+    )
 
 
 def may_mount() -> bool:
@@ -57,7 +65,7 @@ def _system(image: Path | None) -> Iterator[str]:
         for name in SYSTEM_SETTINGS:
             yield from ("--ro-bind-try", f"/etc/{name}", f"/etc/{name}")
     elif image.is_dir():
-        made_here = ("proc", "dev", "tmp", "sys", "run", "workspace", "root", "home")
+        made_here = ("proc", "dev", "tmp", "sys", "run", "workspace")
         yield from _entries(image, sorted(name for name in os.listdir(image) if name not in made_here))
     else:
         raise SandboxStartError(
@@ -80,14 +88,13 @@ def _own_mounts(spec: SandboxSpec, folders: SandboxFolders) -> Iterator[str]:
     shared, temporary = spec.limits.shared_memory_mib << 20, spec.limits.disk_mib << 20
     yield from ("--perms", "1777", "--size", str(shared), "--tmpfs", "/dev/shm")
     yield from ("--perms", "1777", "--size", str(temporary), "--tmpfs", "/tmp")
-    for parent in _parents(mount.target for mount in folders.mounts()):
-        yield from ("--perms", "0755", "--dir", parent)  # made implicitly, they would be closed to other users
     for mount in folders.mounts():
         yield from ("--bind" if mount.writable else "--ro-bind", str(mount.source), mount.target)
     yield from ("--remount-ro", "/dev", "--remount-ro", "/", "--chdir", "/workspace")
 
 
-def _parents(targets: Iterable[str]) -> list[str]:
-    """All folders above mount points, outermost first."""
+def _parents(targets: Iterable[str]) -> Iterator[str]:
+    """All folders above mount points, outermost first; made implicitly, they would be closed to other users."""
     above = {str(parent) for target in targets for parent in PurePosixPath(target).parents}
-    return sorted(above - {"/"})
+    for folder in sorted(above - {"/"}):
+        yield from ("--perms", "0755", "--dir", folder)

@@ -32,7 +32,7 @@ class Connection:
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=complaints,
-                env={"PATH": "/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin", "HOME": "/"},
+                env={"PATH": "/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin", "HOME": os.environ.get("HOME", "/")},
                 start_new_session=True,  # no terminal, and one process group to kill
                 bufsize=0,
             )

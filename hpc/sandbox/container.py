@@ -56,9 +56,11 @@ class Backend:
     command_line: Callable[[SandboxSpec, SandboxFolders], list[str]]
     """The command that runs ``SERVER_COMMAND`` in a container. Raises SandboxStartError for an unusable image."""
     own_user: bool
-    """Whether the server can become a user of its own, so that the kernel counts its processes apart."""
-    sized_memory_folders: bool
-    """Whether /tmp and /dev/shm are sized by the backend; else folders of the host that the disk watchdog counts."""
+    """Whether each sandbox runs as a user of its own, so that the kernel counts its processes apart."""
+    server_takes_user: bool
+    """Whether the server switches to that user; else the container program has done so."""
+    memory_folders: tuple[str, ...]
+    """Folders in memory (such as /tmp) whose size the backend can't limit: the disk watchdog counts them."""
 
 
 def shape_of(spec: SandboxSpec) -> Hashable:
@@ -231,12 +233,10 @@ class ContainerSandbox:
 
     def _settings(self, folders: SandboxFolders) -> list[bytes]:
         limits = self._spec.limits
-        disk_folders = ["/workspace", *self._spec.writable]
-        if not self._backend.sized_memory_folders:
-            disk_folders += ["/tmp", "/dev/shm"]
+        disk_folders = ["/workspace", *self._spec.writable, *self._backend.memory_folders]
         watched = {"memory": limits.memory_mib << 20, "processes": limits.processes, "disk": limits.disk_mib << 20}
         return [
-            str(folders.user if self._backend.own_user else "").encode(),
+            str(folders.user if self._backend.server_takes_user else "").encode(),
             filter_program(platform.machine()),
             _numbers(_rlimits(limits, count_processes=self._backend.own_user or _namespaces_count_processes())),
             _numbers(watched),

@@ -4,7 +4,7 @@
         workspace/       bound at /workspace
         read_only/<n>/   copies of the extra read-only folders
         writable/<n>/    the extra writable folders
-        temporary/ shared_memory/      /tmp and /dev/shm where the backend has no sized tmpfs
+        snapshots/       unless they are kept elsewhere
         etc/             passwd and group with one user
         container.log    what the container program and the server complain about
 """
@@ -56,16 +56,6 @@ class SandboxFolders:
         return self.root / "snapshots"
 
     @property
-    def temporary(self) -> Path:
-        """Appears as /tmp where the backend can't make a sized tmpfs."""
-        return self.root / "temporary"
-
-    @property
-    def shared_memory(self) -> Path:
-        """Appears as /dev/shm where the backend can't make a sized tmpfs."""
-        return self.root / "shared_memory"
-
-    @property
     def log(self) -> Path:
         """Complaints of the container program and of the command server."""
         return self.root / "container.log"
@@ -114,7 +104,7 @@ def create_folders(
     root = Path(tempfile.mkdtemp(prefix=f"{_place()}.{os.getpid()}.{_start_time(os.getpid())}.", dir=base))
     folders = SandboxFolders(root=root, read_only_targets=tuple(read_only), writable_targets=tuple(writable))
     user = folders.user if own_user else os.getuid()
-    for path in (folders.workspace, folders.temporary, folders.shared_memory, *map(folders.writable, writable)):
+    for path in (folders.workspace, *map(folders.writable, writable)):
         _make(path, 0o755, user if own_user else None)
     for path in map(folders.read_only, read_only):
         _make(path, 0o755, None)

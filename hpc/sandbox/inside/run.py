@@ -118,8 +118,8 @@ def _attend(family: _Family, streams: dict[int, CappedOutput], deadline: float, 
             time.sleep(pause)
         pause = min(2 * pause, 0.02)
         family.reap(os.WNOHANG)
-        if family.status is not None:
-            return ""
+        if family.status is not None:  # a failure may be that of a fork: look before all is gone
+            return watch.processes_or_memory() if family.status else ""
         if time.monotonic() > deadline:
             return "wall_time"
         if sum(output.total for output in streams.values()) > flood:

@@ -28,9 +28,10 @@ class Watch:
             return ""
         self._pause = min(self._pause * 1.5, LONGEST_PAUSE)
         self._next = now + self._pause
-        return self._processes_or_memory() or self._disk(now)
+        return self.processes_or_memory() or self._disk(now)
 
-    def _processes_or_memory(self) -> str:
+    def processes_or_memory(self) -> str:
+        """Name of the limit that is passed at this moment, or an empty string."""
         identifiers, tasks, resident = usage()
         if tasks > self._limits["processes"]:
             return "processes"
