@@ -61,7 +61,10 @@ def _next_to_play(samples: Mapping[int, Episode]) -> list[int]:
 
 
 def _open_workspaces(stage: Stage, samples: dict[int, Episode], stack: ExitStack) -> dict[int, Workspace]:
-    """A sandbox for each sample that goes on, in the state that the sample left it in. Closed by ``stack``."""
+    """A sandbox for each sample that goes on, in the state that the sample left it in.
+
+    ``stack`` closes them, in the background, so that the next group need not wait.
+    """
 
     def open_one(i: int) -> Workspace | Lost:
         return open_workspace(samples[i], stage.open_sandbox, stage.prompt.action_style, stage.settings)
@@ -72,7 +75,7 @@ def _open_workspaces(stage: Stage, samples: dict[int, Episode], stack: ExitStack
         if isinstance(workspace, Lost):
             samples[i] = give_up(samples[i], workspace.reason)
         else:
-            stack.callback(workspace.sandbox.close)
+            stack.callback(stage.executor.submit, workspace.sandbox.close)
             workspaces[i] = workspace
     return workspaces
 

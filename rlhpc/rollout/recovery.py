@@ -1,4 +1,4 @@
-"""Going on where a dead worker stopped: samples from the journal, sandboxes by replaying recorded actions."""
+"""Going on where a dead worker stopped: samples from the journal, workspaces by snapshot or by replay."""
 
 from __future__ import annotations
 
@@ -42,7 +42,9 @@ def open_workspace(
     def attempt() -> Workspace:
         sandbox = open_sandbox()
         try:
-            return _replay(sandbox, episode.rounds, style, settings.command_timeout_seconds)
+            return _restore(sandbox, episode) or _replay(
+                sandbox, episode.rounds, style, settings.command_timeout_seconds
+            )
         except SandboxError:
             sandbox.close()
             raise
@@ -53,6 +55,17 @@ def open_workspace(
     # answers may differ (the order of messages, a time of day); the workspace is what later rounds build on
     workspace.sandbox.close()
     return Lost(f"replaying {len(episode.rounds)} recorded actions led to another workspace; they are not repeatable")
+
+
+def _restore(sandbox: Sandbox, episode: Episode) -> Workspace | None:
+    """The workspace by its snapshot, if snapshots outlive sandboxes here and this one was made on this node."""
+    if not episode.rounds:
+        return None
+    try:
+        sandbox.restore(episode.snapshot)
+    except SandboxError:
+        return None
+    return Workspace(sandbox=sandbox, snapshot=episode.snapshot)
 
 
 def _replay(sandbox: Sandbox, rounds: Sequence[Round], style: ActionStyle, timeout: float) -> Workspace:

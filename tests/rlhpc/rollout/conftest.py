@@ -2,12 +2,16 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 from safetensors.torch import load_file, save_file
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
+from hpc.sandbox.open import choose_backend, sandbox_factory
+from hpc.sandbox.pool import SandboxPool
+from hpc.sandbox.protocol import Sandbox, SandboxSpec
 from rlhpc.learner.initial_model import write_initial_model
 from rlhpc.types import Task
 
@@ -48,6 +52,14 @@ def published(tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Pat
     shutil.copytree(tiny_model, folder)
     (folder / "policy.json").write_text(json.dumps({"version": 7}))
     return folder
+
+
+@pytest.fixture(scope="session")
+def open_sandbox(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[SandboxSpec], Sandbox]]:
+    """Sandboxes of this machine's own backend, started ahead."""
+    factory = sandbox_factory(choose_backend(), tmp_path_factory.mktemp("sandboxes"))
+    with SandboxPool(factory, ahead=4) as pool:
+        yield pool.acquire
 
 
 @pytest.fixture(scope="session")

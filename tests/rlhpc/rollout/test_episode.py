@@ -14,8 +14,9 @@ import psutil
 import pytest
 from transformers import PreTrainedTokenizerFast
 
+from hpc.sandbox.open import choose_backend
+from hpc.sandbox.open import open_sandbox as open_one_sandbox
 from hpc.sandbox.protocol import Sandbox, SandboxSpec
-from hpc.sandbox.throwaway import open_sandbox
 from rlhpc.errors import PreemptedError
 from rlhpc.reward.grading import Grade, grade
 from rlhpc.rollout.episode import play_group
@@ -74,7 +75,9 @@ class Interrupted:
 
 
 @pytest.fixture
-def make_stage(task: Task, tokenizer: PreTrainedTokenizerFast) -> Iterator[Callable[..., Stage]]:
+def make_stage(
+    task: Task, tokenizer: PreTrainedTokenizerFast, open_sandbox: Callable[[SandboxSpec], Sandbox]
+) -> Iterator[Callable[..., Stage]]:
     """A stage on which the given script is played."""
     spec = SandboxSpec(source=task.path / "environment" / "workspace")
     with ThreadPoolExecutor(4) as executor:
@@ -157,7 +160,9 @@ def test_sandboxes_killed_between_rounds_are_restored(make_stage: Callable[..., 
         assert episode.rounds[1].observation.startswith("x\n")
 
 
-def test_a_sandbox_that_cannot_start_loses_the_sample_and_not_the_worker(make_stage: Callable[..., Stage]) -> None:
+def test_a_sandbox_that_cannot_start_loses_the_sample_and_not_the_worker(
+    make_stage: Callable[..., Stage], open_sandbox: Callable[[SandboxSpec], Sandbox]
+) -> None:
     stage = make_stage(LOOK, open_sandbox=partial(open_sandbox, SandboxSpec(image=Path("/no/such/image"))))
     for episode in play_group(stage, fresh(stage)):
         assert episode.stop is StopReason.INFRASTRUCTURE and "/no/such/image" in episode.detail
@@ -211,6 +216,20 @@ def test_a_workspace_that_replay_cannot_rebuild_makes_the_sample_invalid(make_st
     second = make_stage("submit")
     [episode] = play_group(second, _resumed(second, history)[:1])
     assert episode.stop is StopReason.INFRASTRUCTURE and "not repeatable" in episode.detail
+
+
+def test_a_snapshot_that_outlived_its_sandbox_is_restored_without_replay(
+    make_stage: Callable[..., Stage], task: Task, tmp_path: Path
+) -> None:
+    spec = SandboxSpec(source=task.path / "environment" / "workspace")
+    durable = partial(open_one_sandbox, choose_backend(), spec, tmp_path / "sandboxes", tmp_path / "snapshots")
+    first = make_stage("cat /proc/sys/kernel/random/uuid > note", "cat note", "submit", open_sandbox=durable)
+    play_group(first, fresh(first, samples=1))
+    assert isinstance(first.ledger, Notebook)
+    history = GroupHistory(rounds={(0, 0): first.ledger.rounds[0, 0]})
+    second = make_stage("cat note", "submit", open_sandbox=durable)
+    [episode] = play_group(second, _resumed(second, history)[:1])
+    assert episode.rounds[1].observation == first.ledger.rounds[0, 1].round.observation
 
 
 def _resumed(stage: Stage, history: GroupHistory) -> list[Episode]:

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from hpc.sandbox.throwaway import open_sandbox
+from hpc.sandbox.protocol import Sandbox, SandboxSpec
 from hpc.storage.journal import read_journal
 from rlhpc.errors import TaskError
 from rlhpc.paths import RunPaths
@@ -33,6 +33,7 @@ from rlhpc.types import (
 from rlhpc.waves import list_waves, wave_finished, write_wave
 
 SETTINGS = RolloutSettings(max_rounds=3, look_command="cat -n solution.py", parallel_sandboxes=4)
+Work = Callable[[RunPaths, str], None]
 MakeRun = Callable[[str, Wave], RunPaths]
 Start = Callable[[RunPaths, str], "subprocess.Popen[bytes]"]
 
@@ -54,10 +55,15 @@ def make_run(tmp_path: Path, scribbler: Path) -> MakeRun:
     return make
 
 
-def work(paths: RunPaths, name: str, task: Task, model: Path, settings: RolloutSettings = SETTINGS) -> None:
+@pytest.fixture
+def work(task: Task, tiny_model: Path, open_sandbox: Callable[[SandboxSpec], Sandbox]) -> Work:
     """A worker in this process, until all waves are finished."""
-    finished = lambda: all(wave_finished(paths, wave) for wave in list_waves(paths))  # noqa: E731
-    run_worker(paths, name, settings, {task.task_id: task}, open_sandbox, model, should_stop=finished)
+
+    def work_as(paths: RunPaths, name: str) -> None:
+        finished = lambda: all(wave_finished(paths, wave) for wave in list_waves(paths))  # noqa: E731
+        run_worker(paths, name, SETTINGS, {task.task_id: task}, open_sandbox, tiny_model, should_stop=finished)
+
+    return work_as
 
 
 def trajectories(paths: RunPaths) -> list[Trajectory]:
@@ -72,11 +78,9 @@ def without_times(found: list[Trajectory]) -> list[Trajectory]:
     ]
 
 
-def test_a_reference_wave_records_the_solution_as_an_episode(
-    make_run: MakeRun, task: Task, tiny_model: Path
-) -> None:
+def test_a_reference_wave_records_the_solution_as_an_episode(make_run: MakeRun, task: Task, work: Work) -> None:
     paths = make_run("run", a_wave(WaveKind.REFERENCE, -1, samples=1))
-    work(paths, "worker-0", task, tiny_model)
+    work(paths, "worker-0")
     [solved] = trajectories(paths)
     assert (solved.status, solved.stop_reason, solved.reward) == (TrajectoryStatus.COMPLETE, StopReason.SOLVED, 1.0)
     look, edit = solved.rounds
@@ -89,11 +93,9 @@ def test_a_reference_wave_records_the_solution_as_an_episode(
     assert [r.rewards["tests_passed"] for r in solved.rounds] == [0.5, 1.0]
 
 
-def test_a_training_wave_records_what_the_policy_did(
-    make_run: MakeRun, task: Task, tiny_model: Path
-) -> None:
+def test_a_training_wave_records_what_the_policy_did(make_run: MakeRun, work: Work) -> None:
     paths = make_run("run", a_wave(WaveKind.TRAIN, 7, samples=4, groups=2))
-    work(paths, "worker-0", task, tiny_model)
+    work(paths, "worker-0")
     found = trajectories(paths)
     assert [(t.group_id, t.sample_index) for t in found] == [(f"000003-000{g}", i) for g in (0, 1) for i in range(4)]
     assert len({t.seed for t in found}) == 4  # two groups of the same task draw the same seeds
@@ -103,11 +105,9 @@ def test_a_training_wave_records_what_the_policy_did(
         assert all(len(r.behaviour_logprobs) == len(r.action_token_ids) <= 16 for r in trajectory.rounds)
 
 
-def test_two_workers_share_a_wave_without_doing_anything_twice(
-    make_run: MakeRun, task: Task, tiny_model: Path
-) -> None:
+def test_two_workers_share_a_wave_without_doing_anything_twice(make_run: MakeRun, work: Work) -> None:
     paths = make_run("run", a_wave(WaveKind.REFERENCE, -1, samples=2, groups=8))
-    threads = [threading.Thread(target=work, args=(paths, f"worker-{i}", task, tiny_model)) for i in range(2)]
+    threads = [threading.Thread(target=work, args=(paths, f"worker-{i}")) for i in range(2)]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -118,7 +118,7 @@ def test_two_workers_share_a_wave_without_doing_anything_twice(
 
 
 def test_a_worker_ends_when_the_campaign_says_so(
-    make_run: MakeRun, task: Task, tiny_model: Path
+    make_run: MakeRun, task: Task, tiny_model: Path, open_sandbox: Callable[[SandboxSpec], Sandbox]
 ) -> None:
     paths = make_run("run", a_wave(WaveKind.REFERENCE, -1, samples=1))
     paths.stop.touch()
@@ -127,7 +127,7 @@ def test_a_worker_ends_when_the_campaign_says_so(
 
 
 def test_a_task_that_is_not_there_is_named(
-    make_run: MakeRun, task: Task, tiny_model: Path
+    make_run: MakeRun, tiny_model: Path, open_sandbox: Callable[[SandboxSpec], Sandbox]
 ) -> None:
     paths = make_run("run", a_wave(WaveKind.REFERENCE, -1, samples=1))
     with pytest.raises(TaskError, match="add-1"):
@@ -135,14 +135,15 @@ def test_a_task_that_is_not_there_is_named(
 
 
 @pytest.fixture
-def start(task: Task, tiny_model: Path) -> Iterator[Start]:
+def start(task: Task, tiny_model: Path, tmp_path: Path) -> Iterator[Start]:
     """Starts workers as processes, and ends those that a failing test leaves."""
     script = Path(__file__).with_name("worker_process.py")
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
     processes: list[subprocess.Popen[bytes]] = []
 
     def start_one(paths: RunPaths, name: str) -> subprocess.Popen[bytes]:
-        command = [sys.executable, str(script), str(paths.root), name, str(task.path), str(tiny_model)]
+        arguments = [str(path) for path in (task.path, tiny_model, tmp_path / "sandboxes")]
+        command = [sys.executable, str(script), str(paths.root), name, *arguments]
         processes.append(subprocess.Popen(command, env=environment, start_new_session=True))
         return processes[-1]
 

@@ -1,4 +1,4 @@
-"""One rollout worker as a process of its own, to be killed: RUN NAME TASK_FOLDER MODEL."""
+"""One rollout worker as a process of its own, to be killed: RUN NAME TASK_FOLDER MODEL SANDBOXES."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ import logging
 import sys
 from pathlib import Path
 
-from hpc.sandbox.throwaway import open_sandbox
+from hpc.sandbox.open import choose_backend, sandbox_factory
+from hpc.sandbox.pool import SandboxPool
 from rlhpc.paths import RunPaths
 from rlhpc.rollout.settings import RolloutSettings
 from rlhpc.rollout.worker import run_worker
@@ -18,7 +19,7 @@ SETTINGS = RolloutSettings(
 )
 
 
-def main(run: Path, name: str, task_folder: Path, model: Path) -> None:
+def main(run: Path, name: str, task_folder: Path, model: Path, sandboxes: Path) -> None:
     paths = RunPaths(run)
     instruction = (task_folder / "instruction.md").read_text()
     task = Task(task_id=task_folder.name, path=task_folder, instruction=instruction)
@@ -26,9 +27,11 @@ def main(run: Path, name: str, task_folder: Path, model: Path) -> None:
     def finished() -> bool:
         return all(wave_finished(paths, wave) for wave in list_waves(paths))
 
-    run_worker(paths, name, SETTINGS, {task.task_id: task}, open_sandbox, model, should_stop=finished)
+    with SandboxPool(sandbox_factory(choose_backend(), sandboxes), ahead=4) as pool:
+        run_worker(paths, name, SETTINGS, {task.task_id: task}, pool.acquire, model, should_stop=finished)
 
 
 if __name__ == "__main__":
     logging.basicConfig(level=logging.INFO)
-    main(Path(sys.argv[1]), sys.argv[2], Path(sys.argv[3]), Path(sys.argv[4]))
+    run, name, *others = sys.argv[1:]
+    main(Path(run), name, *map(Path, others))
