@@ -90,7 +90,7 @@ def _own_mounts(spec: SandboxSpec, folders: SandboxFolders) -> Iterator[str]:
     yield from ("--perms", "1777", "--size", str(temporary), "--tmpfs", "/tmp")
     for mount in folders.mounts():
         yield from ("--bind" if mount.writable else "--ro-bind", str(mount.source), mount.target)
-    yield from ("--remount-ro", "/dev", "--remount-ro", "/", "--chdir", "/workspace")
+    yield from ("--remount-ro", "/dev", "--remount-ro", "/", "--chdir", "/")
 
 
 def _parents(targets: Iterable[str]) -> Iterator[str]:

@@ -9,8 +9,8 @@ import logging
 import os
 import platform
 import socket
-from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from hpc.errors import SandboxDiedError, SandboxError, SandboxStartError
@@ -18,7 +18,7 @@ from hpc.sandbox import folders as folder_layout
 from hpc.sandbox import tree
 from hpc.sandbox.connection import Connection
 from hpc.sandbox.folders import SERVER_MOUNT, SandboxFolders
-from hpc.sandbox.protocol import ExecResult, Limit, SandboxLimits, SandboxSpec
+from hpc.sandbox.protocol import ExecResult, Limit, SandboxLimits, SandboxSpec, shape_of
 from hpc.sandbox.seccomp import filter_program
 from hpc.sandbox.snapshot import SnapshotStore
 
@@ -63,11 +63,6 @@ class Backend:
     """Folders in memory (such as /tmp) whose size the backend can't limit: the disk watchdog counts them."""
 
 
-def shape_of(spec: SandboxSpec) -> Hashable:
-    """What has to be known when a container starts; the rest of a spec can be filled in later."""
-    return spec.image, tuple(sorted(spec.read_only or ())), tuple(spec.writable), spec.limits
-
-
 class ContainerSandbox:
     """A ``Sandbox`` in a container. Used by one thread at a time."""
 
@@ -94,7 +89,6 @@ class ContainerSandbox:
         self.launch()
         try:
             self.fill(self._spec)
-            self._wait_until_ready()
         except BaseException:
             self.close()
             raise
@@ -116,6 +110,7 @@ class ContainerSandbox:
 
     def fill(self, spec: SandboxSpec) -> None:
         """Put the spec's files, folders and environment in place. Raises SandboxStartError if the shape differs."""
+        spec = replace(spec, image=spec.image or self._spec.image)
         if shape_of(spec) != shape_of(self._spec):
             raise SandboxStartError("a started sandbox can't take a spec with other mounts, limits or image")
         self._spec = spec
@@ -127,6 +122,7 @@ class ContainerSandbox:
                 folder_layout.fill(folders.read_only(target), source, None)
         except OSError as error:
             raise SandboxStartError(f"can't fill the sandbox: {error}") from error
+        self._wait_until_ready()
         if spec.files:
             self.write_files(spec.files)
 

@@ -1,12 +1,13 @@
 """The folders of the host that belong to one sandbox, and the removal of those whose owner is dead.
 
-    <base>/<host>.<pid namespace>.<owner pid>.<owner start time>.<random>/
-        workspace/       bound at /workspace
-        read_only/<n>/   copies of the extra read-only folders
-        writable/<n>/    the extra writable folders
-        snapshots/       unless they are kept elsewhere
-        etc/             passwd and group with one user
-        container.log    what the container program and the server complain about
+A sandbox is the folder ``<base>/<host>.<pid namespace>.<owner pid>.<owner start time>.<random>`` with
+
+- ``workspace/``: appears as /workspace
+- ``read_only/<n>/``: copies of the extra read-only folders
+- ``writable/<n>/``: the extra writable folders
+- ``snapshots/``: unless they are kept elsewhere
+- ``etc/``: passwd and group with one user
+- ``container.log``: what the container program and the server complain about
 """
 
 from __future__ import annotations
@@ -153,6 +154,7 @@ def _write_readable(path: Path, text: str) -> None:
 def fill(target: Path, source: Path, owner: int | None) -> None:
     """Copy the content of ``source`` into ``target``, links as links, readable for the sandbox's user."""
     shutil.copytree(source, target, symlinks=True, dirs_exist_ok=True)
+    give(target, owner)  # copytree gave it the source's mode
     for folder, folders, files in os.walk(target):
         for name in (*folders, *files):
             give(Path(folder, name), owner)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -51,6 +51,11 @@ class SandboxSpec:
     limits: SandboxLimits = SandboxLimits()
 
 
+def shape_of(spec: SandboxSpec) -> Hashable:
+    """What has to be known when a container starts; the rest of a spec can be filled in later."""
+    return spec.image, tuple(sorted(spec.read_only or ())), tuple(spec.writable), spec.limits
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExecResult:
     """Outcome of one command. A failing, timed-out or killed command is a value, not an exception."""
@@ -73,7 +78,13 @@ class Sandbox(Protocol):
     """One isolated place where commands run. Working directory of commands: /workspace."""
 
     def start(self) -> None:
-        """Start the container. Raises SandboxStartError."""
+        """Start the container and fill it with the spec it was made for. Raises SandboxStartError."""
+
+    def launch(self) -> None:
+        """Begin to start, without waiting and without filling; ``fill`` comes later. Raises SandboxStartError."""
+
+    def fill(self, spec: SandboxSpec) -> None:
+        """Put files, read-only folders and environment of a spec of the same shape into a launched sandbox."""
 
     def execute(self, command: str, timeout: float) -> ExecResult:
         """Run ``command`` with ``sh -c`` for at most ``timeout`` seconds. Raises SandboxDiedError."""
@@ -95,3 +106,7 @@ class Sandbox(Protocol):
 
     def close(self) -> None:
         """End all processes and remove every trace. Idempotent."""
+
+
+SandboxFactory = Callable[[SandboxSpec], Sandbox]
+"""Makes a sandbox that is not started yet."""

@@ -34,10 +34,11 @@ def read_file(path: bytes) -> bytes | None:
         return None
     finally:
         os.close(folder)
+    status = os.fstat(descriptor)
+    if not stat.S_ISREG(status.st_mode):
+        os.close(descriptor)
+        return None
     with open(descriptor, "rb") as file:
-        status = os.fstat(descriptor)
-        if not stat.S_ISREG(status.st_mode):
-            return None
         if status.st_size > LARGEST_READ:
             raise OSError(f"{os.fsdecode(path)} has {status.st_size} bytes; at most {LARGEST_READ} can be read")
         return file.read()

@@ -87,9 +87,12 @@ def run(command: bytes, environment: dict[bytes, bytes], timeout: float, watch: 
         os.close(stdout_write)
         os.close(stderr_write)
     streams = {stdout: CappedOutput(output_cap), stderr: CappedOutput(output_cap)}
+    watch.begin()
     limit = _attend(family, streams, started + timeout, watch, OUTPUT_FACTOR * output_cap, owner)
     family.kill()
     duration = time.monotonic() - started
+    if limit == "disk":
+        watch.tolerate_disk()
     for descriptor, output in streams.items():
         _read_rest(descriptor, output)
     exit_code = _exit_code(family.status)

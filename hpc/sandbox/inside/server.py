@@ -22,8 +22,7 @@ class Settings:
         user, self.seccomp_program, rlimits, watched, disk_folders, output_cap = fields
         self.user = int(user) if user else None
         self.rlimits = _named_numbers(rlimits)
-        self.watched = _named_numbers(watched)
-        self.disk_folders = disk_folders.split(b"\0")
+        self.watch = Watch(_named_numbers(watched), disk_folders.split(b"\0"))
         self.output_cap = int(output_cap)
 
 
@@ -41,9 +40,9 @@ def main() -> None:
     if first is None:
         return
     settings = Settings(first)
-    os.chdir("/workspace")
     os.umask(0o022)
     confine(settings.user, settings.rlimits, settings.seccomp_program)
+    os.chdir("/workspace")
     _send(replies, [b"ready"])
     while True:
         request = _receive(requests, decoder)
@@ -101,7 +100,7 @@ def _execute(arguments: list[bytes], settings: Settings, owner: int) -> list[byt
         command,
         dict(zip(environment[::2], environment[1::2])),  # noqa: B905  (strict needs Python 3.10)
         float(timeout),
-        Watch(settings.watched, settings.disk_folders),
+        settings.watch,
         settings.output_cap,
         owner,
     )

@@ -9,14 +9,23 @@ import time
 PAGE = os.sysconf("SC_PAGE_SIZE")
 FIRST_PAUSE, LONGEST_PAUSE = 0.005, 0.04
 """Seconds between two looks: short at first, so that a bomb is caught small, then rarer, so that waiting is cheap."""
+LONGEST_PATH = 3800
+"""Bytes; a name in a folder with a longer path may exceed PATH_MAX."""
+UNMEASURABLE = 1 << 62
+"""Size of a tree whose paths are too long to look at; only malice makes such a tree."""
 
 
 class Watch:
-    """Says which limit the running command has passed."""
+    """Says which limit the running command has passed. One for all commands of a sandbox."""
 
     def __init__(self, limits: dict[str, int], disk_folders: list[bytes]) -> None:
         self._limits = limits
         self._disk_folders = disk_folders
+        self._tolerated_disk = limits["disk"]
+        self.begin()
+
+    def begin(self) -> None:
+        """A new command: look often at first."""
         self._pause = FIRST_PAUSE
         self._next = time.monotonic() + FIRST_PAUSE
         self._next_disk = self._next
@@ -39,13 +48,25 @@ class Watch:
             return "memory"
         return ""
 
+    def tolerate_disk(self) -> None:
+        """What lies there after a breach must not stop the next command, which may be the one that tidies up."""
+        used = self._used_disk()
+        if used < UNMEASURABLE:
+            self._tolerated_disk = max(used, self._limits["disk"])
+
+    def _used_disk(self) -> int:
+        return sum(disk_usage(folder) for folder in self._disk_folders)
+
     def _disk(self, now: float) -> str:
         if now < self._next_disk:
             return ""
-        used = sum(disk_usage(folder) for folder in self._disk_folders)
+        used = self._used_disk()
         taken = time.monotonic() - now
         self._next_disk = now + max(10 * taken, LONGEST_PAUSE)  # a large tree is looked at less often
-        return "disk" if used > self._limits["disk"] else ""
+        if used > self._tolerated_disk:
+            return "disk"
+        self._tolerated_disk = max(used, self._limits["disk"])
+        return ""
 
 
 def usage() -> tuple[list[int], int, int]:
@@ -85,38 +106,41 @@ def _resident(identifier: int) -> int:
         return 0
 
 
-def disk_usage(folder: bytes) -> int:
-    """Allocated bytes below ``folder``, at least 1 KiB per entry so that empty files count; never follows links."""
-    total, pending = 0, [folder]
+def disk_usage(root: bytes) -> int:
+    """Allocated bytes below ``root``, at least 1 KiB per entry so that empty files count; never follows links.
+
+    Data may hide in folders without permissions: they are opened for the look and locked again.
+    """
+    total, pending = 0, [root]
+    locked: list[tuple[bytes, int]] = []
     while pending:
-        for entry in _entries(pending.pop()):
-            try:
-                status = entry.stat(follow_symlinks=False)
-            except OSError:
-                continue
+        folder = pending.pop()
+        if len(folder) > LONGEST_PATH:
+            total += UNMEASURABLE
+            break
+        for path, status in _look_into(folder, locked):
             total += max(status.st_blocks * 512, 1024)
             if stat.S_ISDIR(status.st_mode):
-                pending.append(entry.path)
+                pending.append(path)
+    for path, mode in reversed(locked):
+        _change_mode(path, mode)
     return total
 
 
-def _entries(folder: bytes) -> list[os.DirEntry[bytes]]:
+def _look_into(folder: bytes, locked: list[tuple[bytes, int]]) -> list[tuple[bytes, os.stat_result]]:
+    """Path and status of each entry; a locked folder is opened and noted in ``locked``."""
     try:
-        return list(os.scandir(folder))
-    except PermissionError:
-        return _entries_of_locked(folder)
+        mode = stat.S_IMODE(os.lstat(folder).st_mode)
+        if mode & 0o700 != 0o700 and _change_mode(folder, 0o700):
+            locked.append((folder, mode))
+        return [(entry.path, entry.stat(follow_symlinks=False)) for entry in os.scandir(folder)]
     except OSError:
-        return []
+        return []  # it vanished meanwhile, or belongs to someone else
 
 
-def _entries_of_locked(folder: bytes) -> list[os.DirEntry[bytes]]:
-    """Data may hide in a folder without read permission: open it for one look, then lock it again."""
+def _change_mode(folder: bytes, mode: int) -> bool:
     try:
-        mode = os.lstat(folder).st_mode
-        os.chmod(folder, 0o700)
-        try:
-            return list(os.scandir(folder))
-        finally:
-            os.chmod(folder, stat.S_IMODE(mode))
+        os.chmod(folder, mode)
     except OSError:
-        return []
+        return False
+    return True
