@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
@@ -10,6 +11,9 @@ from rlhpc.rollout.recovery import GroupHistory
 from rlhpc.rollout.stage import RoundKey, StableRound
 from rlhpc.trajectory.record import ActionRecord, RoundRecord, decode_record, encode_record
 from rlhpc.types import Generation
+
+
+log = logging.getLogger(__name__)
 
 
 class GroupLedger:
@@ -41,7 +45,10 @@ class GroupLedger:
 
 def read_history(journal: Path, group_id: str) -> GroupHistory:
     """What the journal of any worker, living or dead, knows of a group. Only reads; empty if it knows nothing."""
-    records = [record for record in map(decode_record, read_journal(journal)) if record.group_id == group_id]
+    content = read_journal(journal)
+    if content.corrupt_at:
+        log.warning("%s is damaged at bytes %s; rounds that are lost are played again", journal, content.corrupt_at)
+    records = [record for record in map(decode_record, content.records) if record.group_id == group_id]
     return GroupHistory(
         actions={(r.sample_index, r.round_index): r.generation for r in records if isinstance(r, ActionRecord)},
         rounds={

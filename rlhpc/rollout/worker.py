@@ -78,7 +78,10 @@ def run_worker(
         TaskError: a wave names a task that is not among ``tasks``.
         PolicyError: a wave names a policy that is not published.
     """
-    ending = lambda: should_stop() or paths.stop.exists()  # noqa: E731
+
+    def ending() -> bool:
+        return should_stop() or paths.stop.exists()
+
     with Journal(paths.journal(name)) as journal, ThreadPoolExecutor(settings.parallel_sandboxes) as executor:
         worker = Worker(
             paths=paths,
@@ -104,7 +107,8 @@ def _work_once(worker: Worker) -> bool:
         if claim is None:
             continue
         with _renewed(claim, worker.settings.lease_seconds / 4):
-            if group.group_id not in done_groups(worker.paths, wave):  # it may have been done since it was listed
+            # it may have been done since it was listed
+            if group.group_id not in done_groups(worker.paths, wave.number):
                 _finish_group(worker, wave, group, claim.previous_owner)
         return True
     return False
@@ -113,7 +117,7 @@ def _work_once(worker: Worker) -> bool:
 def open_groups(paths: RunPaths) -> Iterator[tuple[Wave, Group]]:
     """Groups that are not done, oldest wave first."""
     for wave in list_waves(paths):
-        done = done_groups(paths, wave)
+        done = done_groups(paths, wave.number)
         yield from ((wave, group) for group in wave.groups if group.group_id not in done)
 
 
@@ -152,8 +156,10 @@ def _finish_group(worker: Worker, wave: Wave, group: Group, previous_owner: str 
     weights, clip = worker.settings.reward_weights, worker.settings.reward_clip
     trajectories = [to_trajectory(episode, group, weights, clip) for episode in finished]
     number = int(group.group_id.rsplit("-", 1)[1])
-    seal_segment(worker.paths.segment(wave.number, worker.name, number), trajectories, worker.name)
-    mark_done(worker.paths, wave.number, group.group_id)
+    segment = worker.paths.segment(wave.number, worker.name, number)
+    seal_segment(segment, trajectories, worker.name)
+    mark_done(worker.paths, wave.number, group.group_id, segment.name)
+    worker.journal.clear()
     log.info("%s", summary(wave, group, trajectories, time.monotonic() - started))
 
 

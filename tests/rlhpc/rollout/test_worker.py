@@ -30,7 +30,7 @@ from rlhpc.types import (
     Wave,
     WaveKind,
 )
-from rlhpc.waves import list_waves, wave_finished, write_wave
+from rlhpc.waves import list_waves, open_wave, wave_finished
 
 SETTINGS = RolloutSettings(max_rounds=3, look_command="cat -n solution.py", parallel_sandboxes=4)
 Work = Callable[[RunPaths, str], None]
@@ -49,7 +49,7 @@ def make_run(tmp_path: Path, scribbler: Path) -> MakeRun:
     def make(name: str, wave: Wave) -> RunPaths:
         paths = RunPaths(tmp_path / name)
         shutil.copytree(scribbler, paths.policy(7))
-        write_wave(paths, wave)
+        open_wave(paths, wave)
         return paths
 
     return make
@@ -155,7 +155,7 @@ def start(task: Task, tiny_model: Path, tmp_path: Path) -> Iterator[Start]:
 
 def kill_after(process: subprocess.Popen[bytes], journal: Path, records: int) -> None:
     """SIGKILL a worker once its journal holds so many records."""
-    while not journal.exists() or sum(1 for _ in read_journal(journal)) < records:
+    while not journal.exists() or len(read_journal(journal)) < records:
         assert process.poll() is None, "the worker ended before it could be killed"
         time.sleep(0.002)
     process.send_signal(signal.SIGKILL)
