@@ -13,7 +13,7 @@ from rlhpc.types import Round
 TESTS_PASSED = "tests_passed"
 """Fraction of the hidden tests that pass after the round / after the last round."""
 TESTS_PROGRESS = "tests_progress"
-"""Change of that fraction in the round (counted from 0) / its sum over rounds."""
+"""Change of that fraction in the round / its sum over rounds: how far the episode came from where it began."""
 FORMAT_VALID = "format_valid"
 """1 if the action could be read as one / fraction of rounds."""
 TIMEOUTS = "timeouts"
@@ -32,7 +32,7 @@ def round_rewards(
 
     Args:
         fraction: Of the hidden tests that pass after the round, 0 to 1.
-        previous_fraction: The same after the round before; 0 in the first round.
+        previous_fraction: The same before the round.
         well_formed: Whether the action could be read as one.
         timed_out: Whether its command ran into its time limit.
     """

@@ -132,20 +132,12 @@ def test_a_torn_verdict_is_passed_over(write_task: WriteTask, open_sandbox: Open
 GATE = """
 import sys
 from pathlib import Path
-from hpc.sandbox.bubblewrap import bubblewrap_backend
-from hpc.sandbox.container import ContainerSandbox
+from hpc.sandbox.open import choose_backend, open_sandbox
 from rlhpc.paths import RunPaths
 from rlhpc.quality.gate import run_gate
 
 run, sandboxes, *folders = map(Path, sys.argv[1:])
-backend = bubblewrap_backend()
-
-def open_sandbox(spec):
-    sandbox = ContainerSandbox(backend, spec, sandboxes)
-    sandbox.start()
-    return sandbox
-
-run_gate(folders, RunPaths(run), open_sandbox, parallel=1)
+run_gate(folders, RunPaths(run), lambda spec: open_sandbox(choose_backend(), spec, sandboxes), parallel=1)
 """
 
 
