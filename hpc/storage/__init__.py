@@ -1,0 +1,1 @@
+"""Files that survive crashes: atomic replacement, journals, sealed arrays."""

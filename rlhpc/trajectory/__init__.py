@@ -1,0 +1,1 @@
+"""Trajectories on disk: journal records, sealed segments, queries."""
