@@ -196,9 +196,10 @@ class ContainerSandbox:
 
     def _ask(self, request: list[bytes], seconds: float) -> list[bytes]:
         """Send a request and wait for its answer. Raises SandboxDiedError, and SandboxError if it was refused."""
+        self._here()
         self._wait_until_ready()
         if self._connection is None:
-            raise SandboxDiedError("the sandbox has no running container")
+            raise SandboxDiedError("the sandbox's container died before; restore a snapshot to go on")
         try:
             self._connection.send(request)
             verdict, *answer = self._connection.receive(seconds)

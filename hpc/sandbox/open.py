@@ -40,7 +40,7 @@ def choose_backend(name: str = "auto", image: Path | None = None) -> Choice:
     """Settle on a backend that this machine has.
 
     Args:
-        name: ``apptainer``, ``bubblewrap``, or ``auto``: Apptainer if it is installed and has an image, else bubblewrap.
+        name: ``apptainer``, ``bubblewrap`` or ``auto``: Apptainer if it is there and has an image, else bubblewrap.
         image: Image folder or .sif; None means the built default image or, with bubblewrap, the host's own system.
 
     Raises:
