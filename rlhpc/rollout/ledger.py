@@ -12,7 +12,6 @@ from rlhpc.rollout.stage import RoundKey, StableRound
 from rlhpc.trajectory.record import ActionRecord, RoundRecord, decode_record, encode_record
 from rlhpc.types import Generation
 
-
 log = logging.getLogger(__name__)
 
 
