@@ -86,8 +86,8 @@ class ContainerSandbox:
 
     def start(self) -> None:
         """Start the container and fill the workspace. Raises SandboxStartError."""
-        self.launch()
         try:
+            self.launch()
             self.fill(self._spec)
         except BaseException:
             self.close()
@@ -95,18 +95,25 @@ class ContainerSandbox:
 
     def launch(self) -> None:
         """Begin to start the container, without waiting for it. Raises SandboxStartError."""
+        try:
+            folders = self._make_folders()
+            self._connection = Connection(self._backend.command_line(self._spec, folders), folders.log)
+            self._connection.send(self._settings(folders))
+        except SandboxStartError:
+            raise
+        except (OSError, SandboxDiedError) as error:
+            reason = self._start_error(str(error))
+            self._disconnect()
+            raise reason from error
+
+    def _make_folders(self) -> SandboxFolders:
+        """The sandbox's folders; those of an earlier container are kept."""
         if self._folders is None:
             self._folders = folder_layout.create_folders(
                 self._base, sorted(self._spec.read_only or ()), self._spec.writable, own_user=self._backend.own_user
             )
             self._store = SnapshotStore(self._snapshot_folder or self._folders.snapshots, self._folders.workspace)
-        try:
-            self._connection = Connection(self._backend.command_line(self._spec, self._folders), self._folders.log)
-            self._connection.send(self._settings(self._folders))
-        except (OSError, SandboxError) as error:
-            reason = error if isinstance(error, SandboxStartError) else self._start_error(str(error))
-            self.close()
-            raise reason from error
+        return self._folders
 
     def fill(self, spec: SandboxSpec) -> None:
         """Put the spec's files, folders and environment in place. Raises SandboxStartError if the shape differs."""
@@ -170,7 +177,10 @@ class ContainerSandbox:
         """End all processes and remove every trace. Idempotent."""
         self._disconnect()
         if self._folders is not None:
-            self._folders.remove()
+            try:
+                self._folders.remove()
+            except OSError as error:  # they go when the next owner starts; no reason to lose what was worked out
+                log.warning("can't remove %s: %s", self._folders.root, error)
         self._folders = self._store = None
 
     def _disconnect(self) -> None:

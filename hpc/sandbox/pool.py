@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections import deque
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
 from concurrent.futures import ThreadPoolExecutor
 from types import TracebackType
 
@@ -33,13 +33,12 @@ class SandboxPool:
     def warm(self, spec: SandboxSpec, count: int) -> None:
         """Begin to start ``count`` sandboxes of the spec's shape, at most as many as may wait."""
         for _ in range(min(count, self._ahead)):
-            self._background.submit(self._start_ahead, spec)
+            self._in_background(lambda: self._start_ahead(spec))
 
     def acquire(self, spec: SandboxSpec) -> Sandbox:
         """A started sandbox, filled as ``spec`` says. Raises SandboxStartError."""
         waiting = self._take(shape_of(spec))
-        if self._ahead and not self._closed:
-            self._background.submit(self._start_ahead, spec)
+        self.warm(spec, 1)
         if waiting is not None:
             try:
                 waiting.fill(spec)
@@ -53,7 +52,8 @@ class SandboxPool:
 
     def release(self, sandbox: Sandbox) -> None:
         """Close a sandbox in the background. Calling its own ``close`` is just as well."""
-        self._background.submit(_close, sandbox)
+        if not self._in_background(sandbox.close):
+            sandbox.close()
 
     def close(self) -> None:
         """Close all that wait, and wait for what is being closed. Acquired sandboxes belong to who acquired them."""
@@ -61,7 +61,7 @@ class SandboxPool:
             self._closed = True
         self._background.shutdown(wait=True)
         while self._waiting:
-            _close(self._waiting.popleft()[1])
+            self._waiting.popleft()[1].close()
 
     def __enter__(self) -> SandboxPool:
         return self
@@ -70,6 +70,13 @@ class SandboxPool:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+    def _in_background(self, work: Callable[[], None]) -> bool:
+        """Have ``work`` done by the background threads; False if the pool is closed."""
+        with self._lock:
+            if not self._closed:
+                self._background.submit(work)
+            return not self._closed
 
     def _take(self, shape: Hashable) -> Sandbox | None:
         with self._lock:
@@ -87,16 +94,10 @@ class SandboxPool:
             sandbox.launch()
         except SandboxStartError as error:
             log.warning("can't start a sandbox ahead: %s", error)
+            sandbox.close()
             return
         with self._lock:
             self._waiting.append((shape_of(spec), sandbox))
             surplus = [self._waiting.popleft() for _ in range(len(self._waiting) - self._ahead)]
         for _, old in surplus:
-            _close(old)
-
-
-def _close(sandbox: Sandbox) -> None:
-    try:
-        sandbox.close()
-    except OSError as error:
-        log.warning("can't clear away a sandbox: %s", error)
+            old.close()

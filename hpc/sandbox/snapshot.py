@@ -75,7 +75,9 @@ class SnapshotStore:
         """Make the workspace equal to a snapshot; new entries belong to ``owner``. Raises SandboxError."""
         try:
             wanted = {entry.path: entry for entry in self._read_list(identifier)}
-            self._remove_what_differs(wanted)
+            differing = self._what_differs(wanted)
+            tree.unlock(self._workspace)
+            self._remove(differing)
             for entry in wanted.values():
                 self._put(entry, owner)
             for entry in reversed(wanted.values()):  # children first: a folder's own mode may lock it
@@ -119,11 +121,13 @@ class SnapshotStore:
                 _write_once(target, *iter(lambda: os.read(descriptor, CHUNK), b""))
         return content
 
-    def _remove_what_differs(self, wanted: dict[str, Entry]) -> None:
-        """Delete every entry that is not as wanted; folders only if no folder is wanted there."""
-        present = {os.fsdecode(path) for path, status in tree.walk(self._workspace) if stat.S_ISSOCK(status.st_mode)}
-        present |= {entry.path for entry in self._scan() if not _stays(entry, wanted.get(entry.path))}
-        for path in sorted(present, reverse=True):  # children before their folder
+    def _what_differs(self, wanted: dict[str, Entry]) -> set[str]:
+        """Paths of entries that are not as wanted; folders only if no folder is wanted there."""
+        sockets = {os.fsdecode(path) for path, status in tree.walk(self._workspace) if stat.S_ISSOCK(status.st_mode)}
+        return sockets | {entry.path for entry in self._scan() if not _stays(entry, wanted.get(entry.path))}
+
+    def _remove(self, paths: set[str]) -> None:
+        for path in sorted(paths, reverse=True):  # children before their folder
             absolute = os.path.join(self._workspace, os.fsencode(path))
             if stat.S_ISDIR(os.lstat(absolute).st_mode):
                 os.rmdir(absolute)

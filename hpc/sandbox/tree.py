@@ -31,20 +31,34 @@ def walk(root: bytes) -> Iterator[tuple[bytes, os.stat_result]]:
 def _walk_below(root: bytes, prefix: bytes, depth: int) -> Iterator[tuple[bytes, os.stat_result]]:
     if depth > DEEPEST:
         raise SandboxError(f"the workspace nests folders deeper than {DEEPEST}; it can't be saved")
-    for name in sorted(_names(os.path.join(root, prefix))):
-        relative = os.path.join(prefix, name)
-        status = os.lstat(os.path.join(root, relative))
-        yield relative, status
-        if stat.S_ISDIR(status.st_mode):
-            yield from _walk_below(root, relative, depth + 1)
+    with _unlocked(os.path.join(root, prefix)) as folder:
+        for name in sorted(os.listdir(folder)):
+            relative = os.path.join(prefix, name)
+            status = os.lstat(os.path.join(root, relative))
+            yield relative, status
+            if stat.S_ISDIR(status.st_mode):
+                yield from _walk_below(root, relative, depth + 1)
 
 
-def _names(folder: bytes) -> list[bytes]:
+@contextmanager
+def _unlocked(folder: bytes) -> Iterator[bytes]:
+    """The folder, open to us while it is looked into, although its owner may have locked it."""
+    mode = stat.S_IMODE(os.lstat(folder).st_mode)
+    locked = mode & 0o700 != 0o700
+    if locked:
+        os.chmod(folder, 0o700)
     try:
-        return os.listdir(folder)
-    except PermissionError:
-        os.chmod(folder, 0o700)  # and so it stays: its children have to be reached too
-        return os.listdir(folder)
+        yield folder
+    finally:
+        if locked:
+            os.chmod(folder, mode)
+
+
+def unlock(root: bytes) -> None:
+    """Open every folder below ``root``, so that entries can be put into it and deleted."""
+    for relative, status in list(walk(root)):
+        if stat.S_ISDIR(status.st_mode):
+            os.chmod(os.path.join(root, relative), 0o700)
 
 
 @contextmanager

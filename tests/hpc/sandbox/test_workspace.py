@@ -132,3 +132,22 @@ def test_folders_of_the_living_stay_when_those_of_the_dead_are_removed(tmp_path:
     assert len(list(tmp_path.iterdir())) == 2
     assert len(reap(tmp_path)) == 1
     assert list(tmp_path.iterdir()) == [mine.root]
+
+
+def test_locked_folders_are_saved_and_stay_locked(workspace: Path, tmp_path: Path) -> None:
+    (workspace / "locked" / "inner").mkdir(parents=True)
+    (workspace / "locked" / "inner" / "a").write_text("1")
+    (workspace / "locked" / "inner").chmod(0o000)
+    (workspace / "locked").chmod(0o500)
+    store = SnapshotStore(tmp_path / "store", workspace)
+    saved = store.save()
+    assert store.save() == saved
+    (workspace / "locked").chmod(0o700)
+    (workspace / "locked" / "inner").chmod(0o700)
+    (workspace / "locked" / "inner" / "a").write_text("2")
+    (workspace / "locked" / "inner" / "b").write_text("2")
+    (workspace / "locked" / "inner").chmod(0o100)
+    store.restore(saved, None)
+    assert store.save() == saved
+    assert (workspace / "locked").stat().st_mode & 0o777 == 0o500
+    tree.remove(workspace)
