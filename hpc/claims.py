@@ -31,6 +31,8 @@ class Claim:
     owner: str
     generation: int
     """How often the work was taken over since it was last free."""
+    token: str
+    """Tells this claim from later ones of the same generation."""
     previous_owner: str | None
     """From whom it was taken over, None if it was free."""
     clock: Clock
@@ -48,7 +50,8 @@ class Claim:
 
     def held(self) -> bool:
         """Whether no other has taken over, and it was not released."""
-        return _newest_generation(self.folder, self.name) == self.generation
+        holder = _newest_holder(self.folder, self.name)
+        return holder is not None and holder.token == self.token
 
     def release(self) -> None:
         """Free the work, unless another holds it by now."""
@@ -89,6 +92,7 @@ def acquire(folder: Path, name: str, owner: str, lease_seconds: float, clock: Cl
         name=name,
         owner=owner,
         generation=0 if holder is None else holder.generation + 1,
+        token=secrets.token_hex(8),
         previous_owner=None if holder is None else holder.owner,
         clock=clock,
     )
@@ -113,7 +117,7 @@ def _may_be_taken(holder: _Holder, owner: str, lease_seconds: float, clock: Cloc
 
 
 def _create(claim: Claim) -> bool:
-    content = {"owner": claim.owner, "token": secrets.token_hex(8), "process": asdict(this_process())}
+    content = {"owner": claim.owner, "token": claim.token, "process": asdict(this_process())}
     return create_exclusive(_file(claim.folder, claim.name, claim.generation), json.dumps(content).encode())
 
 

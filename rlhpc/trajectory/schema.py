@@ -33,7 +33,7 @@ DTYPES: Mapping[str, DTypeLike] = {
     "status": np.uint8,  # [n], code of TrajectoryStatus
     "stop_reason": np.uint8,  # [n], code of StopReason
     "sample_index": np.int32,  # [n]
-    "seed": np.uint64,  # [n]
+    "seed": np.int64,  # [n]
 }
 
 TEXTS = ("task_id", "group_id", "detail", "transcript")

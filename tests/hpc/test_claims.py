@@ -94,6 +94,16 @@ def test_a_lease_that_has_run_out_is_taken_over_and_its_first_owner_notices(tmp_
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_slow_owner_does_not_take_the_claim_of_a_later_one_for_its_own(tmp_path: Path) -> None:
+    slow = acquire(tmp_path, "group", "a", 60.0)
+    taker = acquire(tmp_path, "group", "b", 60.0, later(70))
+    assert slow is not None and taker is not None
+    taker.release()
+    assert acquire(tmp_path, "group", "c", 60.0) is not None
+    slow.release()
+    assert not slow.renew() and holder_of(tmp_path, "group") == "c"
+
+
 def test_a_renewed_lease_begins_anew(tmp_path: Path) -> None:
     claim = acquire(tmp_path, "group", "a", 60.0, later(50))
     assert claim is not None and claim.renew()
