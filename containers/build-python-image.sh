@@ -31,6 +31,9 @@ rm -f "$building.log"
 # nothing in a sandbox installs packages or reads manuals
 rm -rf "$building"/var/cache/apt "$building"/var/lib/apt/lists "$building"/var/log/* "$building"/usr/share/doc \
   "$building"/usr/share/man "$building"/usr/share/locale "$building"/debootstrap "$building"/etc/apt/sources.list
+# debootstrap copies these from the machine it runs on
+echo sandbox >"$building/etc/hostname"
+: >"$building/etc/resolv.conf"
 mkdir -p "$building"/workspace
-mv -T "$building" "$target"
+mv -T "$building" "$target" || [ -d "$target" ]  # another build may have been faster
 echo "image: $target ($(du -sm "$target" | cut -f1) MB)"

@@ -1,5 +1,6 @@
 """Every backend keeps every promise of hpc/sandbox/self_check.py."""
 
+import fcntl
 import os
 import shutil
 import subprocess
@@ -16,13 +17,15 @@ CONTAINERS = Path(__file__).parents[2] / "containers"
 @pytest.fixture(scope="session")
 def image() -> Path:
     """A minimal image in a place of its own: the tests must not depend on, or change, the user's image."""
-    if shutil.which("apptainer") is None:
-        subprocess.run([CONTAINERS / "install-apptainer.sh"], check=True)
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    folder = cache / "rlhpc-tests" / "images" / "python"
-    environment = {**os.environ, "PACKAGES": "python3"}
-    subprocess.run([CONTAINERS / "build-python-image.sh", folder], check=True, env=environment)
-    return folder
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "rlhpc-tests" / "images"
+    cache.mkdir(parents=True, exist_ok=True)
+    with (cache / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # several test processes may come here at once
+        if shutil.which("apptainer") is None:
+            subprocess.run([CONTAINERS / "install-apptainer.sh"], check=True)
+        environment = {**os.environ, "PACKAGES": "python3"}
+        subprocess.run([CONTAINERS / "build-python-image.sh", cache / "python"], check=True, env=environment)
+    return cache / "python"
 
 
 @pytest.fixture(params=["bubblewrap", "bubblewrap-image", "apptainer"])
