@@ -34,7 +34,7 @@ class AlgorithmSettings:
     normalize_by_std: bool = True
     """Whether group advantages are divided by the group's standard deviation; dr_grpo and rloo never do."""
     aggregation: str = "token"
-    """``token``: every token weighs the same (DAPO; Dr. GRPO up to a constant). ``sequence``: every trajectory (GRPO)."""
+    """``token``: all tokens weigh the same (DAPO; Dr. GRPO up to a constant). ``sequence``: all trajectories (GRPO)."""
 
     def __post_init__(self) -> None:
         _require("algorithm.name", self.name, ALGORITHMS)
