@@ -17,6 +17,7 @@ NUMBER, ARCHITECTURE, FIRST_ARGUMENT = 0, 4, 16
 NEW_NAMESPACES = 0x7E020000
 """All CLONE_NEW* bits that clone(2) takes (CLONE_NEWTIME is for clone3 only)."""
 AF_VSOCK = 40
+PR_SET_DUMPABLE = 4
 
 SAME_EVERYWHERE = {
     "io_uring_setup": 425, "io_uring_enter": 426, "io_uring_register": 427, "open_tree": 428, "move_mount": 429,
@@ -35,6 +36,7 @@ class Architecture:
     clone3: int
     socket: int
     prlimit: int
+    prctl: int
 
 
 ARCHITECTURES = {
@@ -43,12 +45,12 @@ ARCHITECTURES = {
         # pivot_root chroot mount umount2 ptrace unshare setns process_vm_readv process_vm_writev kcmp bpf
         # perf_event_open userfaultfd add_key request_key keyctl open_by_handle_at
         denied=(155, 161, 165, 166, 101, 272, 308, 310, 311, 312, 321, 298, 323, 248, 249, 250, 304),
-        clone=56, clone3=435, socket=41, prlimit=302,
+        clone=56, clone3=435, socket=41, prlimit=302, prctl=157,
     ),
     "aarch64": Architecture(
         audit=0xC00000B7,
         denied=(41, 51, 40, 39, 117, 97, 268, 270, 271, 272, 280, 241, 282, 217, 218, 219, 265),
-        clone=220, clone3=435, socket=198, prlimit=261,
+        clone=220, clone3=435, socket=198, prlimit=261, prctl=167,
     ),
 }  # fmt: skip
 
@@ -67,6 +69,8 @@ def filter_program(machine: str) -> bytes:
         *_if_argument(architecture.socket, (EQUAL, 0, 1, AF_VSOCK), EAFNOSUPPORT),
         # limits of another process, such as the server's: only 0 (oneself) is fine
         *_if_argument(architecture.prlimit, (EQUAL, 1, 0, 0), EPERM),
+        # hiding one's open files from the watchdog
+        *_if_argument(architecture.prctl, (EQUAL, 0, 1, PR_SET_DUMPABLE), EPERM),
     ]  # fmt: skip
     for number in architecture.denied + tuple(SAME_EVERYWHERE.values()):
         steps += [(EQUAL, 0, 1, number), (RETURN, 0, 0, ERRNO | EPERM)]

@@ -162,6 +162,16 @@ def files_and_disk_are_limited(factory: SandboxFactory) -> None:
         expect_output(sandbox, "chmod 755 dark; rm -rf dark; echo alive", "alive")
 
 
+def nameless_files_are_limited(factory: SandboxFactory) -> None:
+    """Deleted but open files, and files in memory."""
+    deleted = "for i in 3 4 5 6 7 8; do eval \"exec $i> f; rm f; head -c 15000000 /dev/zero >&$i\"; sleep 0.1; done"
+    memory = "import os, time\nfor i in range(9): os.write(os.memfd_create('m'), bytes(15000000)); time.sleep(0.1)"
+    with opened(factory, SandboxSpec(files={"memory.py": memory.encode()})) as sandbox:
+        expect_limit(sandbox.execute(deleted, 15), Limit.DISK)
+        expect_limit(sandbox.execute("python3 memory.py", 15), Limit.DISK)
+        expect_output(sandbox, "echo alive", "alive")
+
+
 def memory_folders_are_limited(factory: SandboxFactory) -> None:
     """/dev/shm and /tmp can't be used to fill the node's memory."""
     fill = "for i in 1 2 3 4 5 6 7 8 9; do head -c 15000000 /dev/zero > {}/$i || exit 1; sleep 0.1; done"
@@ -293,7 +303,8 @@ CHECKS: Mapping[str, Check] = {
     for check in (
         commands_report_their_outcome, workspace_is_filled, environment_is_clean, host_files_are_hidden,
         network_is_unreachable, hung_command_is_ended, nothing_runs_between_commands, memory_is_limited,
-        processes_are_limited, output_is_limited, files_and_disk_are_limited, memory_folders_are_limited,
+        processes_are_limited, output_is_limited, files_and_disk_are_limited, nameless_files_are_limited,
+        memory_folders_are_limited,
         mounts_keep_their_promise, links_lead_nowhere, server_is_out_of_reach, dangerous_calls_are_refused,
         snapshots_go_back_in_time, change_is_noticed_at_once, workspace_can_be_exported,
         launched_sandbox_takes_any_content,

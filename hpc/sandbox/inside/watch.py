@@ -55,7 +55,7 @@ class Watch:
             self._tolerated_disk = max(used, self._limits["disk"])
 
     def _used_disk(self) -> int:
-        return sum(disk_usage(folder) for folder in self._disk_folders)
+        return sum(disk_usage(folder) for folder in self._disk_folders) + nameless_usage()
 
     def _disk(self, now: float) -> str:
         if now < self._next_disk:
@@ -125,6 +125,24 @@ def disk_usage(root: bytes) -> int:
     for path, mode in reversed(locked):
         _change_mode(path, mode)
     return total
+
+
+def nameless_usage() -> int:
+    """Allocated bytes of open files without a name: deleted ones, and memory files, which no resident set shows."""
+    sizes: dict[tuple[int, int], int] = {}
+    for identifier in usage()[0]:
+        try:
+            descriptors = [entry.path for entry in os.scandir(f"/proc/{identifier}/fd")]
+        except OSError:
+            continue  # it ended meanwhile; the filter keeps processes from hiding (PR_SET_DUMPABLE)
+        for descriptor in descriptors:
+            try:
+                status = os.stat(descriptor)
+            except OSError:
+                continue
+            if stat.S_ISREG(status.st_mode) and status.st_nlink == 0:
+                sizes[status.st_dev, status.st_ino] = status.st_blocks * 512
+    return sum(sizes.values())
 
 
 def _look_into(folder: bytes, locked: list[tuple[bytes, int]]) -> list[tuple[bytes, os.stat_result]]:
