@@ -31,7 +31,7 @@ class RolloutSettings:
     threads: int = 1
     """Threads of the embedded policy. Another number changes the last bits of results."""
     parallel_sandboxes: int = 16
-    """Sandboxes in use at once; also the most rows of one generation batch."""
+    """Sandboxes in which something runs at once; those of a larger group wait for their turn."""
     lease_seconds: float = 120.0
     """A claim that was not renewed for so long may be taken over."""
     poll_seconds: float = 0.25

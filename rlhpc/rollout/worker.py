@@ -128,7 +128,12 @@ def _renewed(claim: Claim, seconds: float) -> Iterator[None]:
 
     def renew() -> None:
         while not ended.wait(seconds):
-            claim.renew()
+            try:
+                if not claim.renew():
+                    log.warning("claim on %s was taken over; both finish it, the first one counts", claim.name)
+                    return
+            except OSError as error:  # the file system may be away for a moment
+                log.warning("claim on %s could not be renewed: %s", claim.name, error)
 
     thread = threading.Thread(target=renew, name="renew-claim", daemon=True)
     thread.start()
