@@ -26,6 +26,14 @@ def this_process() -> ProcessIdentity:
     return ProcessIdentity(host=socket.gethostname(), boot=_boot(), pid=pid, started=_started(pid) or 0)
 
 
+def process_identity(pid: int) -> ProcessIdentity | None:
+    """Identity of a living process of this machine; None if there is none."""
+    started = _started(pid)
+    if started is None:
+        return None
+    return ProcessIdentity(host=socket.gethostname(), boot=_boot(), pid=pid, started=started)
+
+
 def is_dead(process: ProcessIdentity) -> bool:
     """Whether the process certainly lives no more; False for one on another machine, of which nothing is known."""
     return process.boot == _boot() and _started(process.pid) != process.started
